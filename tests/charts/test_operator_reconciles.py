@@ -200,6 +200,24 @@ def test_pipeline_takes_nothing_over_that_it_has_not_made(labels: dict[str, str]
     assert one.reconcile(KEY) != "Invalid"
 
 
+@pytest.mark.parametrize(("servers", "taken"), [("b.kafka.svc:9092", True), ("b:9092", False)])
+def test_pipeline_waits_for_one_of_its_name_in_another_namespace(servers: str, taken: bool) -> None:
+    """At the same brokers the two are one pipeline; a host without a domain is that of the namespace."""
+    api, cache = Api("u"), Cache()
+    shared = {**SHARED, "kafka": {"mode": "external", "external": {"bootstrapServers": servers}}}
+    one = reconcile.Reconciler(cache, Builder(Platform(CHART, shared), str(tool("helm")), lambda: ()), api)
+    about = PIPELINE["metadata"] | {"namespace": "older", "uid": "v", "creationTimestamp": "2026-01-01"}
+    cache.pipeline(PIPELINE | {"metadata": about}, gone=False)
+    cache.pipeline(PIPELINE | {"metadata": PIPELINE["metadata"] | {"creationTimestamp": "2026-01-02"}}, gone=False)
+    assert one.reconcile(KEY) == ("Invalid" if taken else "Starting")
+    [accepted] = [each for each in api.statuses[-1]["conditions"] if each["type"] == "Accepted"]
+    assert (accepted["reason"], "older/orders" in accepted.get("message", "")) == (
+        ("NameTaken", True) if taken else ("Valid", False)
+    )
+    cache.pipeline(PIPELINE | {"metadata": about}, gone=True)
+    assert one.reconcile(KEY) == "Starting"
+
+
 def test_revision_that_the_chart_refuses_by_now_is_not_gone_back_to_in_silence() -> None:
     """The command to go back has succeeded, so the status has to say what stands in its way."""
     api = Keeping()
@@ -328,6 +346,30 @@ def test_driver_waits_for_its_secret_and_starts_when_it_is_there() -> None:
     api.missing.clear()
     assert one.reconcile(KEY) == "Starting"
     assert api.replicas[-1] == 1
+
+
+def test_operation_waits_beside_a_driver_that_works_while_its_pod_could_not_start() -> None:
+    """The pipeline rested until a person had made the Secret; the operation would not have run before either."""
+    api = Api("u")
+    one, cache = made(api)
+    spec = PIPELINE["spec"] | {"secretEnv": {"A": {"secret": "db", "key": "k"}}}
+    cache.pipeline(PIPELINE | {"spec": spec}, gone=False)
+    assert one.reconcile(KEY) == "Starting"
+    api.missing = {"db"}
+    about = {
+        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
+        "creationTimestamp": datetime.now(UTC).isoformat(),
+    }  # fmt: skip
+    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "reset"]}}
+    cache.put(OPERATION, asked)
+    api.objects[OPERATION] = [asked]
+    one.reconcile(KEY)
+    assert ("Job" in api.applied, api.replicas) == (False, [1])
+    [told] = [each for each in api.statuses if each.get("phase") == "Waiting"]
+    assert told["message"] == "Secret db does not exist"
+    api.missing.clear()
+    assert one.reconcile(KEY) == "Operating"
+    assert api.replicas[-1] == 0
 
 
 class Keeping(Api):

@@ -296,6 +296,14 @@ def test_sink_partitions_without_a_shuffle_merge_source_partitions(bench: MakeBe
         assert own == sorted(own)
 
 
+def test_session_that_was_passed_in_keeps_its_number_of_partitions(bench: MakeBench) -> None:
+    """The next query in it would have the state of this pipeline's `sink.partitions`, and as few tasks."""
+    one, sections = prepared(bench, partitions=1)
+    (written, *_) = events_of(one.run(**sections), "written")
+    assert written["sinks"] == 3  # two of them are the reading tasks
+    assert one.spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
 def test_checkpoint_of_version_0_1_that_reads_each_record_twice_continues(bench: MakeBench) -> None:
     """Its offset log has a line for each of the two reads; the state is kept."""
     one, sections = prepared(bench)

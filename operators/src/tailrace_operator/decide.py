@@ -26,7 +26,7 @@ def decide(seen: Seen, refused: str = "") -> Choice:
         why = f"a Deployment {seen.resource.key.name} exists that no Pipeline made"
         return Choice(wanted, None, hold=Hold.NAME_TAKEN, why=why)
     if refused:
-        return Choice(wanted, None, hold=Hold.INVALID, why=refused)
+        return _as_it_was(seen, Choice(wanted, None, hold=Hold.INVALID, why=refused))
     current = _learned(seen, wanted)
     before = _last_stable(seen, wanted)
     # With nothing to go back to, the wanted one goes on trying.
@@ -45,6 +45,21 @@ def decide(seen: Seen, refused: str = "") -> Choice:
         stable=current.name if current.stable and not wanted.stable else "",
         failed=(wanted.name, current.failed) if rolled_back and not wanted.failed else None,
     )
+
+
+def _as_it_was(seen: Seen, choice: Choice) -> Choice:
+    """Return the choice for a refused spec: what runs goes on, but for a suspension, or the end of an operation.
+
+    An operation that has not begun waits for another spec, so no driver rests for it.
+    """
+    found, operation = seen.rollout, seen.operation
+    begun = operation is not None and operation.job not in (JobState.NONE, JobState.OF_ANOTHER)
+    resting = operation.name if operation is not None and begun and operate.needs_rest(operation) else ""
+    running = not (seen.resource.suspended or resting)
+    known = next((each for each in seen.revisions if found is not None and each.name == found.revision), None)
+    if found is None or known is None or bool(found.replicas) == running:
+        return choice
+    return replace(choice, run=known, running=running, resting=resting)
 
 
 def _learned(seen: Seen, wanted: Revision) -> Revision:

@@ -48,7 +48,8 @@ class Gates:
         """Return the choice, without a driver if one would start and something is missing."""
         key, now = seen.resource.key, time.monotonic()
         since = now - self._looked.get(key, float("-inf"))
-        if starts(seen) or changes(seen, choice) or self._closed.get(key) or since > AGAIN:
+        about_to = starts(seen) or stops(seen, choice) or changes(seen, choice)
+        if about_to or self._closed.get(key) or since > AGAIN:
             self._closed[key] = self._look(seen.resource, built)
             self._looked[key] = now
         return held_back(seen, choice, self._closed[key])
@@ -85,13 +86,23 @@ def starts(seen: Seen) -> bool:
     return seen.rollout is None or not seen.rollout.replicas
 
 
+def stops(seen: Seen, choice: Choice) -> bool:
+    """Return whether a driver that runs is to rest for an operation: it, too, starts a pod that needs everything."""
+    return bool(choice.resting) and not starts(seen)
+
+
 def changes(seen: Seen, choice: Choice) -> bool:
     """Return whether another revision is to run than the one that does."""
     return seen.rollout is not None and choice.run is not None and seen.rollout.revision != choice.run.name
 
 
 def held_back(seen: Seen, choice: Choice, closed: tuple[Closed, ...]) -> Choice:
-    """Return the choice: a start waits, an upgrade waits for what its pod refers to, and nothing is stopped."""
+    """Return the choice: a start waits, an upgrade waits for what its pod refers to, and nothing is stopped.
+
+    Nor is it for an operation: that waits while the driver works, unless the spec suspends it.
+    """
+    if stops(seen, choice) and closed:
+        return replace(choice, running=not seen.resource.suspended, resting="", waiting=closed)
     if starts(seen) and closed:
         return replace(choice, running=False, waiting=closed)
     needed = tuple(each for each in closed if is_up_to_people(each))

@@ -81,5 +81,6 @@ def spec_of(spec: Spec, live: str, *, suspend: bool) -> dict[str, Any]:
         **({"driver": driver} if driver else {}),
         "topics": rights,
         "suspend": suspend,
-        "deletionPolicy": overlay.get("deletionPolicy", "Delete"),
+        # One that the spec names may have been there before, with records of somebody else.
+        "deletionPolicy": overlay.get("deletionPolicy", "Retain" if overlay.get("topic") else "Delete"),
     }

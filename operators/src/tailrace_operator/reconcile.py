@@ -25,7 +25,7 @@ from typing import Protocol
 
 from tailrace.config.resource import KIND, OPERATION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator import apply, gates, observe, operate, owners, revisions, tell
+from tailrace_operator import apply, gates, namesakes, observe, operate, owners, revisions, tell
 from tailrace_operator.build import Builder, Built
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
@@ -141,10 +141,15 @@ class Reconciler:
         try:
             built = self._builder.build(seen.resource, choice.run, choice.running)
         except ConfigInvalid as error:
+            if choice.hold is not None:  # the spec is refused, and what it says without another driver, too
+                return replace(choice, run=None)
             why = f"revision {choice.run.name} cannot run any more: {error.what}"
             return replace(choice, run=None, hold=Hold.INVALID, why=why)
         if seen.rollout is not None:
             return choice
+        if other := namesakes.before(self._cache, self._builder, seen.resource, choice.run):
+            why = f"the Pipeline {other} has this name and the same brokers, where the two would be one pipeline"
+            return replace(choice, run=None, hold=Hold.NAME_TAKEN, why=why)
         for each in apply.taken(self._api, key, built):
             why = f"a {each['kind']} {each['metadata']['name']} exists that no Pipeline {key.name} made"
             return replace(choice, run=None, hold=Hold.NAME_TAKEN, why=why)
@@ -243,7 +248,7 @@ class Reconciler:
         if found is None:
             return
         phase, words = Ended.RUNNING, f"kubectl logs job/{found.name}"
-        if found.job in (JobState.DONE, JobState.FAILED) and choice.run is None and operate.accepts(found):
+        if found.job in (JobState.DONE, JobState.FAILED) and choice.hold is not None and operate.accepts(found):
             words = f"the Pipeline is on hold: {choice.hold}"  # what is chosen next depends on how this has ended
         elif found.job in (JobState.DONE, JobState.FAILED):
             phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED
@@ -255,12 +260,12 @@ class Reconciler:
             words = (
                 f"job/{found.name} is that of an operation which had this name; Kubernetes deletes it after its owner"
             )
-        elif found.job is JobState.NONE and choice.run is None:
+        elif found.job is JobState.NONE and choice.hold is not None:
             phase, words = Ended.WAITING, f"the Pipeline is on hold: {choice.hold}"
+        elif found.job is JobState.NONE and operate.needs_rest(found) and choice.waiting:
+            phase, words = Ended.WAITING, gates.words(choice.waiting)
         elif found.job is JobState.NONE and choice.resting and not _rests(seen):
             phase, words = Ended.WAITING, "its driver finishes the batch in progress"
-        elif found.job is JobState.NONE and choice.resting and choice.waiting:
-            phase, words = Ended.WAITING, gates.words(choice.waiting)
         elif found.job is JobState.NONE and choice.run is not None:
             built = self._builder.build(seen.resource, choice.run, choice.running)
             log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))

@@ -31,7 +31,7 @@ SWITCHES: Schema = {
                 "type": "string",
                 "enum": ["Retain", "Delete"],
                 "description": "What happens to the shadow's sink topic, if the operator made it, and to its topic of "
-                "rejected records when the shadow ends. Default: Delete.",
+                "rejected records when the shadow ends. Default: Delete; with `topic`: Retain.",
             },
         },
     },

@@ -19,6 +19,7 @@ from tailrace_operator.objects import selector, short
 from tailrace_operator.observe import STANDBY
 
 _HISTORY = 5
+_LATE = "ProgressDeadlineExceeded"
 _CODE = re.compile(r"\bTR-\d{3}\b")
 
 
@@ -104,7 +105,7 @@ def _progressing(seen: Seen, choice: Choice) -> Condition:
     if seen.rollout.progress is Progress.DONE:
         return Condition("Progressing", False, "Complete")
     if seen.rollout.progress is Progress.LATE:
-        return Condition("Progressing", False, "ProgressDeadlineExceeded", short(seen.rollout.message))
+        return Condition("Progressing", False, _LATE, short(seen.rollout.message))
     because = f"because of {seen.rollout.why}; " if seen.rollout.why else ""
     return Condition("Progressing", True, "RollingOut", short(because + seen.rollout.message))
 
@@ -148,7 +149,8 @@ def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
     if found["RolledBack"].holds and found["Ready"].holds:
         return Phase.ROLLED_BACK
     if found["Ready"].holds:
-        return Phase.UPGRADING if found["Progressing"].holds else Phase.RUNNING
+        upgrades = found["Progressing"].holds or found["Progressing"].reason == _LATE  # the driver before works
+        return Phase.UPGRADING if upgrades else Phase.RUNNING
     return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting", "Standby") else Phase.FAILING
 
 

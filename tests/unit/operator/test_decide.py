@@ -156,6 +156,34 @@ def test_nothing_is_applied_on_hold(given: dict[str, object], refused: str, hold
     assert (found.run, found.hold) == (None, hold)
 
 
+RESET = Operation("o", "uid", "2026-01-01", ("offsets", "reset"), "Running", job=JobState.RUNNING)
+STOPPED = replace(DONE, revision="old", replicas=0)
+SUSPENDED = {"resource": replace(RESOURCE, spec=SPEC | {"suspend": True})}
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ({"rollout": STOPPED}, True),
+        ({"rollout": replace(DONE, revision="old"), **SUSPENDED}, False),
+        ({"rollout": STOPPED, **SUSPENDED}, None),
+        ({"rollout": replace(DONE, revision="old")}, None),
+        ({"rollout": replace(DONE, revision="unknown"), **SUSPENDED}, None),
+        # An operation that has begun is not disturbed, and one that has not waits for another spec.
+        ({"rollout": STOPPED, "operation": RESET}, None),
+        ({"rollout": STOPPED, "operation": replace(RESET, job=JobState.NONE)}, True),
+        ({"rollout": replace(DONE, revision="old"), "operation": replace(RESET, job=JobState.NONE)}, None),
+        ({"rollout": STOPPED, "operation": ACCEPTED}, None),
+    ],
+)
+def test_refused_spec_lets_a_driver_neither_rest_nor_run_for_ever(given: dict[str, object], runs: bool | None) -> None:
+    """A typing error beside `suspend` did not stop it, and one during an operation kept it from coming back."""
+    found = decide(seen(**given), "wrong")
+    assert (found.hold, found.why) == (Hold.INVALID, "wrong")
+    assert found.run == (None if runs is None else OLD)
+    assert runs is None or found.running is runs
+
+
 def test_switches_are_no_part_of_a_revision() -> None:
     """Suspending and resuming gives back the same revision."""
     resource = replace(RESOURCE, spec=SPEC | {"suspend": True})
@@ -191,6 +219,12 @@ def test_last_stable_revision_outlives_many_failed_ones() -> None:
         ({}, Phase.STARTING, "NoDriver"),
         ({"rollout": ROLLING, "pods": (WORKS,), "report": WELL}, Phase.UPGRADING, "Leading"),
         ({"rollout": DONE, "pods": (WORKS,), "report": WELL}, Phase.RUNNING, "Leading"),
+        # A roll-out that is stuck, of a revision that has worked before.
+        (
+            {"rollout": LATE, "report": WELL, "revisions": (OLD, replace(WANTED, stable="then"))},
+            Phase.UPGRADING,
+            "Leading",
+        ),
         ({"rollout": DONE, "pods": (WORKS,)}, Phase.RUNNING, "Unheard"),
         ({"rollout": DONE, "report": replace(WELL, stalled=True)}, Phase.STALLED, "Leading"),
         ({"rollout": DONE, "pods": (WORKS,), "report": Report(False, False, "standby")}, Phase.STARTING, "Standby"),

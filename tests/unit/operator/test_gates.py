@@ -10,7 +10,19 @@ import pytest
 from tailrace_operator import gates
 from tailrace_operator.build import Built
 from tailrace_operator.decide import decide
-from tailrace_operator.model import Choice, Closed, Hold, Key, Object, Progress, Report, Resource, Rollout, Seen
+from tailrace_operator.model import (
+    Choice,
+    Closed,
+    Hold,
+    Key,
+    Object,
+    Operation,
+    Progress,
+    Report,
+    Resource,
+    Rollout,
+    Seen,
+)
 from tailrace_operator.revisions import wanted
 from tailrace_operator.status import Phase, status
 from tailrace_operator.tell import waiting
@@ -59,6 +71,17 @@ def test_driver_that_runs_is_not_stopped() -> None:
     assert told is not None
     assert (told.reason, told.warning) == ("WaitingForKafkaUser", True)
     assert waiting(found, held) is None
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_driver_is_not_stopped_for_an_operation_that_cannot_begin(suspended: bool) -> None:
+    """Its pod needs the same; the driver would rest until a person has made it, and then not start either."""
+    spec = SPEC | ({"suspend": True} if suspended else {})
+    seen, made = choice(spec=spec, rollout=RUNS, operation=Operation("o", "u", "2026-01-01", ("offsets", "reset")))
+    assert (made.running, made.resting) == (False, "o")
+    held = gates.held_back(seen, made, (SECRET,))
+    assert (held.running, held.resting, held.waiting) == (not suspended, "", (SECRET,))
+    assert gates.held_back(seen, made, ()) == made
 
 
 @pytest.mark.parametrize(
@@ -185,6 +208,10 @@ def test_gate_opens_as_soon_as_everything_is_there() -> None:
     asked = api.asked
     assert looks.pass_through(running, made, built("db")).waiting == ()
     assert api.asked == asked
+    del api.objects["Secret", "db"]
+    operates = choice(rollout=RUNS, operation=Operation("o", "u", "2026-01-01", ("offsets", "reset")))
+    held = looks.pass_through(*operates, built("db"))  # looked at again, because the driver would be stopped
+    assert (held.running, [each.name for each in held.waiting]) == (True, ["db"])
 
 
 def test_secret_that_may_not_be_read_is_no_reason_to_wait_unless_the_spec_asks() -> None:

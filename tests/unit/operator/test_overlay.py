@@ -62,6 +62,15 @@ def test_shadow_has_its_own_topic_and_no_rights_of_the_live_pipeline() -> None:
     assert (own["config"]["sink"]["topic"], own["deletionPolicy"], own["suspend"]) == ("c", "Retain", False)
 
 
+@pytest.mark.parametrize(("written", "policy"), [({}, "Retain"), ({"deletionPolicy": "Delete"}, "Delete")])
+def test_sink_topic_that_a_shadow_names_is_deleted_only_if_the_spec_says_so(
+    written: dict[str, str], policy: str
+) -> None:
+    """It may have been there before, with the records of somebody else and without a KafkaTopic."""
+    named = {**SPEC, "shadow": {"topic": "c", **written}}
+    assert overlay.spec_of(named, "b", suspend=False)["deletionPolicy"] == policy
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [

@@ -9,6 +9,8 @@ differently after a restart; instead, the rows are shuffled into that number of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -89,8 +91,18 @@ def leaves(rows: DataFrame) -> int:
     return sum(not node.children and node.plan.isStreaming() for node in tree(rows._jdf.queryExecution().analyzed()))
 
 
-def bound_state(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Limit new state to `sink.partitions` partitions; existing state keeps its own number."""
-    most = pipeline.sink.partitions
-    if most is not None and int(spark.conf.get(SHUFFLE_PARTITIONS, "200") or 200) > most:
-        spark.conf.set(SHUFFLE_PARTITIONS, str(most))
+@contextmanager
+def bounded_state(spark: SparkSession, pipeline: Pipeline) -> Iterator[None]:
+    """Limit new state to `sink.partitions` partitions while a query runs; existing state keeps its own number.
+
+    What runs later in a session that was passed in has the number that it had before.
+    """
+    most, before = pipeline.sink.partitions, spark.conf.get(SHUFFLE_PARTITIONS, "200") or "200"
+    if most is None or int(before) <= most:
+        yield
+        return
+    spark.conf.set(SHUFFLE_PARTITIONS, str(most))
+    try:
+        yield
+    finally:
+        spark.conf.set(SHUFFLE_PARTITIONS, before)

@@ -33,7 +33,7 @@ from tailrace.progress.positions import listed, named, seen_again
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
-from tailrace.spark_stream.frame import bound_state, frame, leaves
+from tailrace.spark_stream.frame import bounded_state, frame, leaves
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.hadoop_errors import of_state
 from tailrace.spark_stream.rate_control import RateControl
@@ -52,6 +52,12 @@ _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Ka
 
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
     """Run a stateful pipeline until it is stopped; with `until_read`, until what is there now has been read."""
+    with bounded_state(spark, context.pipeline):
+        _follow(context, spark, recovered, until_read=until_read)
+
+
+def _follow(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
+    """Continue after what was recovered, or begin."""
     pipeline, plan = context.pipeline, recovered.plan
     recovery.check_kind(pipeline, plan)
     if not isinstance(plan, StreamPlan):
@@ -155,7 +161,6 @@ def _from(
     gate = Gate.of(pipeline, reports(spark))
     runner = Runner(context, spark, control, gate, topics)
     control.begin(positions)
-    bound_state(spark, pipeline)
     first = positions if plan is None else None
     cut = frame(context.assembly, spark_source.stream(spark, pipeline, first, control.limit), gate)
     if plan is not None:

@@ -21,6 +21,7 @@ APPLIED = f"{GROUP}/applied"  # of a Deployment: a digest of all objects it was 
 TEMPLATE = f"{GROUP}/template"  # of a Deployment: a digest of its pod template
 LIVE = f"{GROUP}/live"  # of a Deployment: what its spec said with keys that need no other driver, as JSON
 WHY = f"{GROUP}/hand-over-because"  # of a Deployment: why its pod template changed last
+SINCE = f"{GROUP}/template-since"  # of a Deployment: when its pod template changed last
 SHADOW = f"{GROUP}/shadow-of"  # the label of a Pipeline that the operator made: the one that it is the shadow of
 PARTITIONS = f"{GROUP}/sink-partitions"  # of a shadow: those of its sink topic, if the operator makes that
 TOPICS = f"{GROUP}/topics"  # of a revision: the rights that its spec asked for last, as JSON
@@ -96,6 +97,7 @@ class Rollout:
     template: str = ""  # a digest of its pod template
     live: Mapping[str, Any] = field(default_factory=dict)
     why: str = ""  # its pod template changed last
+    since: str = ""  # when that was; empty: before the operator noted it
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tailrace_operator.model import (
     LIVE,
     PARTITIONS,
     REVISION,
+    SINCE,
     TEMPLATE,
     WHY,
     Key,
@@ -115,7 +116,8 @@ def turn(found: Found) -> Operation | None:
 def rollout(body: Mapping[str, Any]) -> Rollout:
     """Return how far a Deployment is; one whose controller has not seen its newest spec is rolling.
 
-    Kubernetes counts no deadline for a template that was applied while no pod was to run.
+    Kubernetes counts no deadline for a template that was applied while no pod was to run. Of one that was there before
+    it keeps what it said of the template between: neither says anything about a roll-out that has begun since.
     """
     about, spec, status = body["metadata"], body["spec"], body.get("status") or {}
     marks = notes(body)
@@ -127,9 +129,11 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         counts = [int(status.get(name, 0)) for name in ("replicas", "updatedReplicas", "readyReplicas")]
         if counts == [wanted] * 3:
             progress = Progress.DONE
-        elif progressing.get("reason") == "ProgressDeadlineExceeded":
+        elif progressing.get("reason") == "ProgressDeadlineExceeded" and _is_over(
+            spec, marks, progressing, time.time()
+        ):
             progress = Progress.LATE
-        elif not counts[2] and _unavailable(spec, conditions, time.time()):
+        elif not counts[2] and _unavailable(spec, marks, conditions, time.time()):
             progress, message = Progress.LATE, f"no pod is ready since {conditions['Available']['lastTransitionTime']}"
     return Rollout(
         revision=revision_of(body),
@@ -143,17 +147,33 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         template=marks.get(TEMPLATE, ""),
         live=json.loads(marks.get(LIVE, "{}")),
         why=marks.get(WHY, ""),
+        since=marks.get(SINCE, ""),
     )
 
 
-def _unavailable(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]], now: float) -> bool:
+def _is_over(spec: Mapping[str, Any], marks: Mapping[str, str], progressing: Mapping[str, Any], now: float) -> bool:
+    """Return whether the deadline that was missed is that of this template, or its own has passed as well."""
+    told = progressing.get("lastUpdateTime")
+    return told is None or _at(told) >= _at(marks.get(SINCE)) or now - _at(marks.get(SINCE)) > _deadline(spec)
+
+
+def _unavailable(
+    spec: Mapping[str, Any], marks: Mapping[str, str], conditions: Mapping[str, Mapping[str, Any]], now: float
+) -> bool:
     """Return whether a roll-out that counts as complete has no pod that works, for longer than one may take."""
     available = conditions.get("Available", {})
     complete = conditions.get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
     if not complete or available.get("status") != "False" or "lastTransitionTime" not in available:
         return False
-    since = datetime.fromisoformat(available["lastTransitionTime"]).timestamp()
-    return now - since > float(spec.get("progressDeadlineSeconds", _DEADLINE))
+    return now - max(_at(available["lastTransitionTime"]), _at(marks.get(SINCE))) > _deadline(spec)
+
+
+def _deadline(spec: Mapping[str, Any]) -> float:
+    return float(spec.get("progressDeadlineSeconds", _DEADLINE))
+
+
+def _at(moment: str | None) -> float:
+    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
 def pod(body: Mapping[str, Any]) -> Pod:

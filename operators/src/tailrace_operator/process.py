@@ -44,6 +44,9 @@ class Metrics:
         self.seconds = Histogram("tailrace_operator_reconcile_seconds", "Duration of a reconcile.", registry=registry)
         self.waiting = Gauge("tailrace_operator_waiting", "Pipelines that are due and wait.", registry=registry)
         self.phases = Gauge("tailrace_operator_pipelines", "Pipelines by phase.", ["phase"], registry=registry)
+        # Prometheus gives `namespace` to the operator's own.
+        labels = ["pipeline_namespace", "pipeline", "phase"]
+        self.phase = Gauge("tailrace_operator_pipeline", "1 for the phase of a Pipeline.", labels, registry=registry)
         self.requests = Gauge(
             "tailrace_operator_requests", "Requests to the API server, without watches.", ["verb"], registry=registry
         )
@@ -65,19 +68,26 @@ class Operator:
     def _done(self, key: Key, outcome: str, seconds: float) -> None:
         self.metrics.reconciles.labels(outcome).inc()
         self.metrics.seconds.observe(seconds)
-        if outcome == "gone":
-            self._phases.pop(key, None)
-        elif outcome != "error":
-            before = self._phases.get(key)
-            self._phases[key] = outcome
-            if before != outcome:
-                log.info("%s: %s", key, outcome)
+        if outcome != "error":
+            self._tell(key, self._phases.get(key, "gone"), outcome)
         counts = list(self._phases.values())
         self.metrics.phases.clear()
         for each in set(counts):
             self.metrics.phases.labels(each).set(counts.count(each))
         for verb, count in list(self._api.asked.items()):
             self.metrics.requests.labels(verb).set(count)
+
+    def _tell(self, key: Key, before: str, phase: str) -> None:
+        """Remember the phase of a Pipeline, or that it is gone."""
+        if before == phase:
+            return
+        if before != "gone":
+            self.metrics.phase.remove(key.namespace, key.name, before)
+            del self._phases[key]
+        if phase != "gone":
+            self.metrics.phase.labels(key.namespace, key.name, phase).set(1)
+            self._phases[key] = phase
+            log.info("%s: %s", key, phase)
 
     def _due(self, key: Key, labels: Mapping[str, str] | None = None) -> None:
         """Look at a Pipeline soon, and at the one that it is the shadow of."""

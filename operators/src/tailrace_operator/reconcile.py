@@ -29,7 +29,7 @@ from tailrace_operator import apply, gates, namesakes, observe, operate, owners,
 from tailrace_operator.build import Builder, Built
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
-from tailrace_operator.model import WHY, Choice, Ended, Hold, JobState, Key, Object, Revision, Seen
+from tailrace_operator.model import Choice, Ended, Hold, JobState, Key, Object, Revision, Seen
 from tailrace_operator.objects import with_status
 from tailrace_operator.replica_sets import ReplicaSets
 from tailrace_operator.shadows import Shadows
@@ -179,8 +179,7 @@ class Reconciler:
             self._cache.drop(key, seen.resource.uid)
             return seen
         told = tell.news(seen, choice.run, built, choice.rolled_back)
-        if why := tell.because(seen, choice.run, built):
-            built.deployment["metadata"]["annotations"][WHY] = why
+        built.deployment["metadata"]["annotations"] |= tell.marks(seen, choice.run, built, _now())
         kept = int(seen.resource.spec.get("revisions", _KEPT))
         body = apply.apply(self._api, key, built, kept, seen.drivers)
         self._kept[key] = frozenset(seen.drivers)

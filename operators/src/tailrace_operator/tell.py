@@ -15,7 +15,7 @@ from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace_operator.build import Built
 from tailrace_operator.changes import Effect, changed, part, why
 from tailrace_operator.gates import is_up_to_people, words
-from tailrace_operator.model import MANAGER, Choice, Object, Resource, Revision, Seen
+from tailrace_operator.model import MANAGER, SINCE, WHY, Choice, Object, Resource, Revision, Seen
 from tailrace_operator.objects import short
 
 _PLATFORM = "the operator's platform or version"
@@ -47,6 +47,14 @@ def because(seen: Seen, run: Revision, built: Built) -> str:
         return before.why if before.revision == run.name else ""
     old = next((each for each in seen.revisions if each.name == before.revision), None)
     return ", ".join(why(old.spec, run.spec) if old is not None else ()) or _PLATFORM
+
+
+def marks(seen: Seen, run: Revision, built: Built, now: str) -> dict[str, str]:
+    """Return the annotations of a Deployment that say why and when its pod template changed last."""
+    before = seen.rollout
+    same = before is not None and before.template == built.template
+    found = {WHY: because(seen, run, built), SINCE: before.since if before is not None and same else now}
+    return {name: text for name, text in found.items() if text}
 
 
 def news(seen: Seen, run: Revision, built: Built, rolled_back: str) -> News | None:

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace_operator import observe, revisions
 from tailrace_operator.cache import Cache
-from tailrace_operator.model import Key, Progress, Resource, Revision
+from tailrace_operator.model import SINCE, Key, Progress, Resource, Revision
 
 PIPELINE: dict[str, Any] = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 1}, "spec": {}}
 
@@ -67,6 +67,26 @@ def test_template_that_was_applied_at_rest_has_a_deadline_too(
     conditions = at_rest_before(seconds, reason=reason)
     status = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": ready, "conditions": conditions}
     assert observe.rollout(deployment(**status)).progress is progress
+
+
+@pytest.mark.parametrize("kind", ["deadline", "unavailable"])
+@pytest.mark.parametrize(
+    ("told", "since", "progress"),
+    [(900, 60, Progress.ROLLING), (60, 900, Progress.LATE), (1200, 900, Progress.LATE), (900, None, Progress.LATE)],
+)
+def test_deadline_of_the_template_before_is_not_that_of_the_next(
+    kind: str, told: float, since: float | None, progress: Progress
+) -> None:
+    """A correction to what was there before, made during an outage, was rolled back at once."""
+    status: dict[str, Any]
+    if kind == "deadline":
+        status = {"conditions": [LATE[0] | {"lastUpdateTime": ago(told)}]}
+    else:
+        status = {"conditions": at_rest_before(max(told, since or 0), reason="NewReplicaSetAvailable")}
+    made = deployment(replicas=2, updatedReplicas=2, **status)
+    if since is not None:
+        made["metadata"]["annotations"] = {SINCE: ago(since)}
+    assert observe.rollout(made).progress is progress
 
 
 def test_pod_that_crashed_says_why() -> None:

@@ -38,3 +38,21 @@ def test_pipeline_whose_topic_another_names_is_looked_at(
     monkeypatch.setattr(operator.work, "add", added.append)
     operator.heard(pipeline("fix", **config), gone=False)
     assert sorted(each.name for each in added) == looked
+
+
+def test_phase_of_each_pipeline_is_told_until_it_is_gone() -> None:
+    """An alert needs the name of one that has never worked; a failed reconcile says nothing about it."""
+    api = SimpleNamespace(known=tuple, asked={})
+    operator = Operator(Platform(Path(), {}), "helm", cast(ApiServer, api), 0)
+
+    def told() -> list[dict[str, str]]:
+        [family] = [each for each in operator.registry.collect() if each.name == "tailrace_operator_pipeline"]
+        return [each.labels for each in family.samples if each.value == 1]
+
+    about = {"pipeline_namespace": "ns", "pipeline": "orders"}
+    for outcome in ("Starting", "error", "Failing", "Failing"):
+        operator._done(Key("ns", "orders"), outcome, 0.1)
+    assert told() == [about | {"phase": "Failing"}]
+    for _ in range(2):
+        operator._done(Key("ns", "orders"), "gone", 0.1)
+    assert told() == []

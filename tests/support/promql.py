@@ -17,6 +17,8 @@ OF_THE_SCRAPE = {
     "kube_pod_status_ready": frozenset({"namespace", "pod", "condition"}),
     "kube_pod_status_phase": frozenset({"namespace", "pod", "phase"}),
     "kube_deployment_spec_replicas": frozenset({"namespace", "deployment"}),
+    # Tailrace's operator
+    "tailrace_operator_pipeline": frozenset({"pipeline_namespace", "pipeline", "phase"}),
 }
 SCRAPED = frozenset({"job", "instance", "namespace"})
 MADE = frozenset({"sign", "pipeline"})  # by label_replace

@@ -98,6 +98,24 @@ def test_hanging_transaction_shows_although_the_lag_is_zero(tailrace_topics: Top
         assert (freed.ends[place], freed.unstable_seconds) == (9, 0)
 
 
+def test_age_is_known_while_the_pipeline_moves_on(tailrace_topics: Topics) -> None:
+    """It was 0 between two questions, so one that falls behind by an hour had caught up two seconds of three."""
+    topic = tailrace_topics("in")
+    old = (int(time.time()) - HOUR) * 1000
+    produce(tailrace_topics.bootstrap_servers, topic, [Record(b"%d" % each, timestamp=old) for each in range(500)])
+    offsets, seen = iter(range(500)), list[LagSeen]()
+
+    def aged(each: LagSeen) -> bool:
+        if (seen or each.oldest is not None) and each not in seen:
+            seen.append(each)
+        return len(seen) == 6
+
+    with looked_at(tailrace_topics, topic, lambda: {(topic, 0): next(offsets)}) as wait:
+        wait(aged, "six looks after the first age")
+    assert all(each.records > 0 for each in seen)
+    assert [each for each in seen if each.seconds < HOUR] == []
+
+
 def test_age_is_that_of_the_oldest_record(tailrace_topics: Topics) -> None:
     """All source partitions count, whatever their lag."""
     topic = tailrace_topics("in", 2)

@@ -91,6 +91,22 @@ def test_an_error_is_one_json_object_if_json_was_requested() -> None:
     assert (json.loads(done.stdout)["error"], json.loads(done.stdout)["exit"], done.stderr) == ("TR-105", 2, "")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "a", "b", "--by", "nonsense", "-qo", "json"),
+        ("verify", "a", "b", "--by", "nonsense", "-qojson"),
+        ("verify", "a", "b", "--nope", "-o", "json"),
+        ("verfy", "--output=json"),
+        ("offsets", "nope", "-o", "json"),
+    ],
+)
+def test_wrong_use_is_one_json_object_if_json_was_requested(words: tuple[str, ...]) -> None:
+    """A program reads the output, however the options are written, and whoever refuses them."""
+    done = tailrace(*words)
+    assert (json.loads(done.stdout)["error"], done.returncode, done.stderr) == ("TR-105", 2, "")
+
+
 def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
     """Run the command line with an output whose reader has ended."""
     reading, writing = os.pipe()

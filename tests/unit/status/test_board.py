@@ -56,6 +56,26 @@ def test_a_batch_that_hangs_is_a_stall(board: Board, clock: Clock) -> None:
     assert board.stalled()
 
 
+def test_batch_that_may_take_long_is_no_stall_for_twice_its_target(board: Board, clock: Clock) -> None:
+    """The probe ended a healthy driver in it, and the next one in the same batch, for ever."""
+    long = board.pipeline.batch.model_copy(update={"target": 100.0})
+    board.pipeline = board.pipeline.model_copy(update={"batch": long})
+    board.heard(BatchPlanned(0, 0, 0, replay=False))
+    clock.now += 199
+    assert health(board).status == 200
+    clock.now += 2
+    assert health(board).status == 503
+
+
+def test_batch_that_failed_and_was_delivered_all_the_same_is_no_stall(board: Board, clock: Clock) -> None:
+    """The driver starts over, finds its markers, and has nothing to do; no batch ends that it had planned."""
+    board.heard(BatchPlanned(0, 0, 0, replay=False))
+    board.heard(Started("p", "run", 1))
+    board.heard(Ready("p", "run"))
+    clock.now += 10_000
+    assert not board.stalled()
+
+
 def test_phase_keeps_the_time_at_which_it_began(board: Board, clock: Clock) -> None:
     """A driver that stops says so several times a second, until its batch is done."""
     board.stopping()

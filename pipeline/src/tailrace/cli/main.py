@@ -22,8 +22,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tailrace.cli.terminal import ReaderGone, be_quiet, chosen, fail, requested, say
-from tailrace.errors import ConfigInvalid, TailraceError
+from tailrace.cli.terminal import Output, ReaderGone, be_quiet, chosen, fail, requested, say
+from tailrace.errors import ConfigInvalid, OptionRefused, TailraceError
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ _ALL = {
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.
 _GROUP = "tailrace.commands"
+_WRONG_USE: Any = typer.BadParameter.__bases__[0]  # of click, of which newer versions of Typer have a copy
 COMPLETING = "_TAILRACE_COMPLETE"  # set by the scripts of `tailrace completion`; the framework answers and exits
 
 
@@ -183,6 +184,21 @@ def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
     return error
 
 
+def _run(output: Output) -> None:
+    """Run the command; for a program, a usage error is an object as any other."""
+    if output is Output.TEXT:
+        app(prog_name="tailrace")
+        return
+    try:
+        code = app(prog_name="tailrace", standalone_mode=False)
+    except _WRONG_USE as error:
+        place = error.ctx.command_path if error.ctx is not None else "tailrace"
+        raise OptionRefused(error.format_message(), kept="nothing was done", then=f"{place} --help") from error
+    except typer.Abort:
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
 def main() -> None:
     """Run the console script."""
     if COMPLETING in os.environ:
@@ -193,10 +209,11 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a result with a character that the terminal lacks is still one
             stream.reconfigure(errors="backslashreplace")
     try:
+        output = chosen(requested(sys.argv[1:]))
         try:
-            app(prog_name="tailrace")
+            _run(output)
         except TailraceError as error:
-            sys.exit(fail(with_file(error, sys.argv[1:]), chosen(requested(sys.argv[1:]))))
+            sys.exit(fail(with_file(error, sys.argv[1:]), output))
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

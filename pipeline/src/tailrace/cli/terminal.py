@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 _SHOWN = 15  # rows of a live table
+_SHORT = re.compile("-[a-zA-Z]+")  # an option of one letter, or several at once
 
 
 class Output(StrEnum):
@@ -74,7 +76,9 @@ def requested(arguments: Sequence[str]) -> Output:
     """Return the output format a command line asks for, even if the rest of it is invalid."""
     for before, each in zip(("", *arguments), arguments, strict=False):
         for output in (Output.JSON, Output.YAML):
-            if each in {f"--output={output}", f"-o{output}"} or (before in {"--output", "-o"} and each == output):
+            if each == f"--output={output}" or (_SHORT.fullmatch(each) and each.endswith(f"o{output}")):
+                return output
+            if each == output and (before == "--output" or (_SHORT.fullmatch(before) and before.endswith("o"))):
                 return output
     return Output.TEXT
 

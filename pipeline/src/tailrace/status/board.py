@@ -91,6 +91,7 @@ class Board:
                 case Starting():
                     self._step = "starts Spark, and checks what the pipeline runs"
                 case Started():  # a standby that was ready stays it
+                    self._busy = None  # of a run before: its batch may have been delivered although it failed
                     self._be(Phase.LEADING, ready=self._ready)
                     self._step = "takes over, and finishes the open batch if there is one"
                 case Ready():
@@ -248,7 +249,9 @@ class Board:
             waits = [since for since in (self._behind, self._busy) if since is not None]
             if self._phase is not Phase.LEADING or not waits:
                 return ""
-            still, limit = self._clock() - self._idle_since, self.pipeline.metrics.stalled + self.pipeline.batch.trigger
+            batch = self.pipeline.batch
+            limit = max(self.pipeline.metrics.stalled, 2 * batch.target) + batch.trigger  # a batch may take its target
+            still = self._clock() - self._idle_since
             if still <= limit:
                 return ""
             records = self._lag.records if self._lag is not None else 0

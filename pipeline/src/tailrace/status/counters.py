@@ -125,7 +125,8 @@ class Counters:
         name = self._name
         lags = {(name, topic, number): seen.of((topic, number)) for topic, number in seen.positions}
         self.measures.replace(metrics.LAG, lags)
-        self.set(metrics.LAG_SECONDS, seen.seconds)
+        known = seen.oldest is not None or not seen.records
+        self.measures.replace(metrics.LAG_SECONDS, {(name,): seen.seconds} if known else {})
         self.set(metrics.LAG_CHECKED, seen.at)
         beyond = {(name, topic, number): seen.beyond((topic, number)) for topic, number in seen.positions}
         self.measures.replace(metrics.UNSTABLE, beyond)

@@ -102,11 +102,10 @@ class Lags:
         self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
         seen = LagSeen(time.time(), positions, ends, self._nothing, tops=tops).after(self._before)
         behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
-        # The next record at a position does not change: each is requested until it arrives, and then not again.
-        self._next = {
-            place: self._next[place] for place in behind if self._next.get(place, (-1,))[0] == positions[place]
-        }
-        asked = {place: positions[place] for place in behind if place not in self._next}
+        # The next record at a position does not change: each is requested until it arrives, and then not again. Until
+        # then the one before it tells the age: without, a pipeline that moves on would seem to have caught up.
+        self._next = {place: self._next[place] for place in behind if place in self._next}
+        asked = {place: positions[place] for place in behind if self._next.get(place, (-1,))[0] != positions[place]}
         if asked and time.monotonic() - self._aged >= _AGE_EVERY:
             self._aged = time.monotonic()
             found, nothing = _next_records(listening.consumer, asked, self._stop)

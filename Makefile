@@ -148,5 +148,6 @@ lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/site.in --output-file requirements/site.txt
 
 clean: ## Remove what the other commands created here
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist spark-warehouse metastore_db derby.log images/driver/jars/*.jar images/operator/helm \
+	  .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -372,6 +372,26 @@ def test_operation_waits_beside_a_driver_that_works_while_its_pod_could_not_star
     assert api.replicas[-1] == 0
 
 
+def test_operation_of_a_pipeline_that_is_gone_is_not_run_on_the_next_of_its_name() -> None:
+    """It waited for a Secret; the new pipeline's offsets would have been moved by it."""
+    api = Api("u")
+    one, cache = made(api)
+    now = datetime.now(UTC)
+    body = PIPELINE | {"metadata": PIPELINE["metadata"] | {"creationTimestamp": now.isoformat()}}
+    cache.pipeline(body, gone=False)
+    about = {
+        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
+        "creationTimestamp": (now - timedelta(hours=1)).isoformat(),
+    }  # fmt: skip
+    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "reset"]}}
+    cache.put(OPERATION, asked)
+    api.objects[OPERATION] = [asked]
+    assert one.reconcile(KEY) == "Starting"
+    assert ("Job" in api.applied, api.replicas) == (False, [1])
+    [told] = [each for each in api.statuses if each.get("phase") == "Failed"]
+    assert told["message"] == "it was asked of a Pipeline orders that is gone; ask this one"
+
+
 class Keeping(Api):
     """An API server that keeps what is applied."""
 

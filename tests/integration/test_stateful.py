@@ -53,6 +53,16 @@ FUNCTION = """
     def shuffled(frame):
         return plain(frame.repartition(3, "id"))
 
+    def twice(frame):
+        return first(frame.union(frame))
+
+    def either(frame):
+        return shuffled(frame) if Path({folder!r}, "by_id").exists() else plain(frame)
+
+    def adaptive(frame):
+        frame.sparkSession.conf.set("spark.sql.adaptive.enabled", "true")
+        return shuffled(frame)
+
     def joined(frame):
         left = frame.select(F.col("id").alias("a"))
         right = frame.select(F.col("id").alias("b"))
@@ -294,6 +304,37 @@ def test_sink_partitions_without_a_shuffle_merge_source_partitions(bench: MakeBe
     for begin in (0, 10):
         own = [each for each in found if begin <= each < begin + 10]
         assert own == sorted(own)
+
+
+def test_function_that_reads_its_records_once_more_continues(bench: MakeBench) -> None:
+    """Spark's offset log has a line for each place where they are read, and was refused at every start."""
+    one, sections = prepared(bench)
+    one.run(**sections)
+    one.send([b'{"id": 2}', b'{"id": 50}'], 0)
+    one.run(**sections | {"process": {"function": "keep.py:twice"}})
+    assert one.values() == sorted([*ids(range(0, 20, 2)), b'{"id":50}'])
+
+
+def test_batch_in_part_is_not_finished_behind_the_shuffle_of_another(bench: MakeBench) -> None:
+    """The same code shuffles or not, as a file says; without, Tailrace's own shuffle has as many partitions."""
+    one, sections = prepared(bench, "either", partitions=3)
+    (one.folder / "by_id").touch()
+    one.fail_in_part(**sections)
+    (one.folder / "by_id").unlink()
+    with pytest.raises(errors.CutChanged, match="now the function does not shuffle or unite branches"):
+        one.run(**sections)
+    (one.folder / "by_id").touch()
+    one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+
+
+def test_function_that_turns_adaptive_execution_on_is_delivered_once_over_a_replay(bench: MakeBench) -> None:
+    """A setting of its module counts for the query; Spark would merge the partitions of its shuffle by their sizes."""
+    one, sections = prepared(bench, "adaptive")
+    one.fail_in_part(**sections)
+    one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+    assert refused(one) == list(range(1, 20, 2))
 
 
 def test_session_that_was_passed_in_keeps_its_number_of_partitions(bench: MakeBench) -> None:

@@ -163,6 +163,7 @@ class Operation:
     job: JobState = JobState.NONE
     finished: str = ""
     message: str = ""
+    stale: bool = False  # it was asked for before this Pipeline was there, of another of its name
     result: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -110,7 +110,8 @@ def turn(found: Found) -> Operation | None:
     if operation is None:
         return None
     job = next((each for each in found.jobs if each["metadata"]["name"] == operation.name), None)
-    return replace(operation, job=operate.state(job, operation.uid))
+    stale = operate.is_before(operation, str(found.pipeline["metadata"].get("creationTimestamp") or ""))
+    return replace(operation, job=operate.state(job, operation.uid), stale=stale)
 
 
 def rollout(body: Mapping[str, Any]) -> Rollout:

@@ -17,6 +17,7 @@ from tailrace.config.resource import OPERATION, OWNER
 from tailrace_operator.model import Ended, JobState, Object, Operation
 from tailrace_operator.objects import owner
 
+_AT_ONCE = 60.0  # seconds
 _LIMIT = 900  # seconds: a pipeline does not rest for ever because its brokers are away
 FILE = "/etc/tailrace/pipeline/pipeline.yaml"
 _READS = ("show", "export", "list", "diff")  # commands that change nothing
@@ -66,7 +67,7 @@ def next_of(operations: Sequence[Operation]) -> Operation | None:
 
 def needs_rest(operation: Operation) -> bool:
     """Return whether no driver may run meanwhile."""
-    return operation.run[0] in ("offsets", "shadow") and operation.run[1] not in _READS
+    return not operation.stale and operation.run[0] in ("offsets", "shadow") and operation.run[1] not in _READS
 
 
 def accepts(operation: Operation) -> bool:
@@ -77,6 +78,14 @@ def accepts(operation: Operation) -> bool:
 def is_old(operation: Operation, now: float) -> bool:
     """Return whether it was asked for so long ago that a pipeline is not to rest for it any longer."""
     return now - datetime.fromisoformat(operation.created).timestamp() > _LIMIT
+
+
+def is_before(operation: Operation, pipeline: str) -> bool:
+    """Return whether it was asked for before its Pipeline was made; what is applied at once may be a minute apart."""
+    if not pipeline:
+        return False
+    made, asked = (datetime.fromisoformat(each).timestamp() for each in (pipeline, operation.created))
+    return made - asked > _AT_ONCE
 
 
 def is_dry_run(operation: Operation) -> bool:

@@ -247,7 +247,9 @@ class Reconciler:
         if found is None:
             return
         phase, words = Ended.RUNNING, f"kubectl logs job/{found.name}"
-        if found.job in (JobState.DONE, JobState.FAILED) and choice.hold is not None and operate.accepts(found):
+        if found.job is JobState.NONE and found.stale:
+            phase, words = Ended.FAILED, f"it was asked of a Pipeline {key.name} that is gone; ask this one"
+        elif found.job in (JobState.DONE, JobState.FAILED) and choice.hold is not None and operate.accepts(found):
             words = f"the Pipeline is on hold: {choice.hold}"  # what is chosen next depends on how this has ended
         elif found.job in (JobState.DONE, JobState.FAILED):
             phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED

@@ -38,16 +38,16 @@ def test_oldest_that_has_not_ended_has_its_turn() -> None:
     """With the state of its own Job."""
     done = job("b", [{"type": "Complete", "status": "True"}])
     made = (body("c", "2026-01-03"), body("a", "2026-01-01", "Failed"), body("b", "2026-01-02", "Running"))
-    found = turn(Found({}, (), None, (), made, (done,)))
+    found = turn(Found({"metadata": {}}, (), None, (), made, (done,)))
     assert found is not None
     assert (found.name, found.job) == ("b", JobState.DONE)
-    assert turn(Found({}, (), None, (), (made[1],), ())) is None
+    assert turn(Found({"metadata": {}}, (), None, (), (made[1],), ())) is None
 
 
 def test_job_of_an_operation_that_had_the_name_before_does_not_count() -> None:
     """Kubernetes deletes it some time after its operation, and the new one has not run."""
     former = job("b", [{"type": "Complete", "status": "True"}], uid="former")
-    found = turn(Found({}, (), None, (), (body("b", "2026-01-02"),), (former,)))
+    found = turn(Found({"metadata": {}}, (), None, (), (body("b", "2026-01-02"),), (former,)))
     assert found is not None
     assert found.job is JobState.OF_ANOTHER
 

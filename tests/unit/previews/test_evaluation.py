@@ -147,6 +147,14 @@ def test_record_at_which_the_function_raises_is_rejected_if_configured(pipeline:
     assert rejected.detail == "ValueError: unlucky (functions.py:16 in unlucky)"
 
 
+@pytest.mark.parametrize(("most", "stops"), [(1, True), (2, False)])
+def test_more_faulty_records_than_a_batch_may_have_are_told(pipeline: Pipeline, most: int, stops: bool) -> None:
+    """They were shown as rejected, and the pipeline would stop."""
+    pipeline.write("unlucky", process={"on_error": "reject", "max_errors": most})
+    found = pipeline.of("12", "13", "13")
+    assert any("process.max_errors is 1" in each for each in found.notes) is stops
+
+
 def test_function_over_several_records_is_not_matched(pipeline: Pipeline) -> None:
     """The row for all records is shown, and no row is attributed to a single record."""
     pipeline.write("counted")

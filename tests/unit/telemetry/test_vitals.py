@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.telemetry import metrics
@@ -33,6 +35,23 @@ def test_a_collection_of_a_jvm_is_seen_from_outside(spark: SparkSession) -> None
     assert {each.collector for each in found} <= set(jvm.collectors.values())
     assert 0 < jvm.heap().used <= jvm.heap().most
     jvm.close()
+
+
+@pytest.mark.parametrize("collector", ["G1", "Serial", "Parallel"])
+def test_limit_of_a_heap_is_what_the_jvm_was_given(collector: str) -> None:
+    """With G1 both generations say that they may have all of it, and a full heap seemed to be half full."""
+    options = [f"-XX:+Use{collector}GC", "-Xmx64m", "-Djava.rmi.server.hostname=127.0.0.1"]
+    command = ["java", *options, "-m", "java.rmi/sun.rmi.registry.RegistryImpl", "0"]  # it waits
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            jvm = wait_until(lambda: Jvm.of(process.pid), "the counters of a JVM", 60)
+            assert jvm is not None
+            found = wait_until(lambda: jvm.heap() if jvm.heap().most else None, "the heap of a JVM", 60)
+            jvm.close()
+        finally:
+            process.kill()
+    assert found is not None
+    assert 0.9 * 2**26 < found.most < 1.1 * 2**26
 
 
 def test_a_process_that_is_not_a_jvm_has_no_counters(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tailrace.admin.rejected import text_of
 from tailrace.config import Format, Pipeline
 from tailrace.config.file import Loaded, load
-from tailrace.demo.feed import Message, create_topics, feed
+from tailrace.demo.feed import Message, create_topics, feed, kafka_at
 from tailrace.demo.kept_session import KeptSession
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
@@ -59,7 +59,7 @@ class Development:
     kept: KeptSession = field(default_factory=KeptSession)
     _stop: Stop | None = None
     _fed: set[str] = field(default_factory=set)
-    _shown: set[str] = field(default_factory=set)
+    _shown: dict[str, Callable[[Any], str]] = field(default_factory=dict)
 
     def end(self, reason: str) -> None:
         """End it, after the batch in progress."""
@@ -93,7 +93,7 @@ class Development:
 
     def _once(self, emit: Emit, stop: Stop) -> None:
         loaded = load(self.file, {**os.environ, SERVERS: self.servers})
-        pipeline = loaded.pipeline
+        pipeline = here(loaded.pipeline, self.servers)
         create_topics(self.servers, [*pipeline.source.topics, *pipeline.sink.named], 2)
         self._feed(loaded)
         self._tail(pipeline)
@@ -130,13 +130,20 @@ class Development:
     def _tail(self, pipeline: Pipeline) -> None:
         """Show what comes out from now on; once for each topic."""
         for topic in (*pipeline.sink.named, pipeline.rejected_topic):
-            if topic not in self._shown:
-                self._shown.add(topic)
+            new = topic not in self._shown
+            # The schema may be another one in this run.
+            self._shown[topic] = shown_by(pipeline, self.file.parent) if topic != pipeline.rejected_topic else rejected
+            if new:
                 create_topics(self.servers, [topic], 1)
-                show = shown_by(pipeline, self.file.parent) if topic != pipeline.rejected_topic else rejected
-                threading.Thread(target=self._show, args=[topic, show], daemon=True).start()
+                threading.Thread(target=self._show, args=[topic], daemon=True).start()
 
-    def _show(self, topic: str, show: Callable[[Any], str]) -> None:
+    def _described(self, topic: str, message: Any) -> str:
+        try:
+            return self._shown[topic](message)
+        except Exception:  # written with an earlier schema, say, or not Avro at all
+            return f"{text(message.key())} {text(message.value())}"
+
+    def _show(self, topic: str) -> None:
         consumer = Consumer(
             {"bootstrap.servers": self.servers, "group.id": f"dev-{topic}", "isolation.level": "read_committed"}
         )
@@ -154,11 +161,17 @@ class Development:
                     continue
                 count += 1
                 if count <= _SHOWN:
-                    self.say(f"{topic}: {show(message)}"[:_LONGEST])
+                    self.say(f"{topic}: {self._described(topic, message)}"[:_LONGEST])
         except KafkaException as error:
             self.say(f"{topic} is no longer shown: {error}")
         finally:
             consumer.close()
+
+
+def here(pipeline: Pipeline, servers: str) -> Pipeline:
+    """Return the pipeline for this Kafka: one broker, which knows no users and no certificates."""
+    ledger = pipeline.ledger.model_copy(update={"replication": 1})
+    return pipeline.model_copy(update={"kafka": kafka_at(servers), "ledger": ledger})
 
 
 def samples(path: Path) -> Iterator[Message]:

@@ -10,7 +10,7 @@ A record at which the function raises is found as the driver finds it (`tailrace
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -80,10 +80,11 @@ def evaluate(pipeline: Pipeline, records: Sequence[Message], origin: str, engine
     )
     listed = pa.array(list(broken.values()), pa.list_(pa.int32()))
     counted = tuple(counts(rules, tally(listed, len(broken), len(rules))))
+    notes = (*engine.notes, *_stopping(len(faults), pipeline))
     if not unmatched:
-        return Preview(pipeline.pipeline, origin, outcomes, notes=engine.notes, rules=counted)
+        return Preview(pipeline.pipeline, origin, outcomes, notes=notes, rules=counted)
     matched, others = by_source(outcomes, whole, pipeline)
-    return Preview(pipeline.pipeline, origin, matched, unmatched, others, engine.notes, counted)
+    return Preview(pipeline.pipeline, origin, matched, unmatched, others, notes, counted)
 
 
 def _processed(good: Sequence[int], process: Process, *, apart: bool) -> tuple[list[Row], dict[int, list[Row]]]:
@@ -109,6 +110,13 @@ def _faults(count: int, process: Process) -> dict[int, str]:
 
     found = search((Range("", 0, 0, count),), failing, count)
     return {each.offset: each.why for each in found}
+
+
+def _stopping(faults: int, pipeline: Pipeline) -> Iterator[str]:
+    """Say that a batch of these records would not be delivered, if the pipeline rejects no more than some of them."""
+    most = pipeline.process.max_errors
+    if pipeline.process.on_error is OnError.REJECT and faults > most:
+        yield f"in one batch they would stop the pipeline (TR-401): process.max_errors is {most}"
 
 
 def _faulty(record: Message, why: str, pipeline: Pipeline) -> Outcome:

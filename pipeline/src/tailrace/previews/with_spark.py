@@ -31,12 +31,13 @@ from tailrace.gateway.schemas import as_rows
 from tailrace.kafka.reader import Message
 from tailrace.previews.evaluation import Engine, batch
 from tailrace.previews.model import Row
+from tailrace.spark_stream.exact import EXACT
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.decode import decode
 from tailrace.stages.process import broken_rules, validate
 from tailrace.stages.rules import aside
 from tailrace.startup.run import assemble
-from tailrace.startup.session import DEFAULTS, EXACT, session
+from tailrace.startup.session import DEFAULTS, session
 
 SHUFFLES = "the rows go through a shuffle, behind which outputs cannot be matched with their sources"
 STATEFUL = "the pipeline keeps state, so outputs cannot be matched with their sources"

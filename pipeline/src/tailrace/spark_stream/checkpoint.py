@@ -145,16 +145,17 @@ class Checkpoint:
         return offsets_of(self._read(f"offsets/{batch}"))
 
     def fit(self, leaves: int) -> bool:
-        """Adapt entries of version 0.1 to a query that reads the source in fewer places; return whether any were.
+        """Adapt entries to a query that reads the source in another number of places; return whether any were.
 
-        Spark's offset log has a line for each place, and Spark refuses a log with another number of lines. Version 0.1
-        read each record twice, once for good and once for rejected ones. Spark looks only at the last two entries.
+        Spark's offset log has a line for each place, and Spark refuses a log with another number of lines. Another
+        function may read its records once more, and version 0.1 read them twice, once for good and once for rejected
+        ones. Spark looks only at the last two entries.
         """
         batches, changed = sorted(self._batches("offsets"))[-2:], False
         for batch in batches:
             version, metadata, *stored = self._read(f"offsets/{batch}").strip().splitlines()
-            if len(stored) > leaves and len(set(stored)) == 1:
-                self._write(f"offsets/{batch}", "\n".join([version, metadata, *stored[:leaves]]))
+            if len(stored) != leaves and len(set(stored)) == 1:
+                self._write(f"offsets/{batch}", "\n".join([version, metadata, *stored[:1] * leaves]))
                 changed = True
         return changed
 

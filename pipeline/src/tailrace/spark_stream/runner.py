@@ -23,7 +23,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins, named
-from tailrace.progress.stream_plan import REDIRECTED, StreamPlan, assign, offsets_of
+from tailrace.progress.stream_plan import REDIRECTED, VERSION, StreamPlan, assign, offsets_of
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
@@ -174,6 +174,7 @@ class Runner:
             check_reads(known, reads)
             if self._in_part:
                 known.check_cut(shuffles)
+                _check_shuffler(known, self._cut)
             assigned = assign(known, slices)  # may refuse this code, and then the plan must not name it
             replay, plan = True, self._delivered_now(known, self._cut, shuffles)
         else:
@@ -327,3 +328,21 @@ class Runner:
                     time.monotonic(),
                 )
         return sum(max(0, self._ends.get(place, offset) - offset) for place, offset in positions.items())
+
+
+def _check_shuffler(plan: StreamPlan, cut: Cut) -> None:
+    """Refuse to finish a batch behind another's shuffle: the sink partitions of both have the same numbers.
+
+    The same function may shuffle once and not the next time, as what it reads while it is called decides.
+    """
+    if plan.version < VERSION or (plan.mixes, plan.spread) == (cut.mixes, cut.spread):
+        return
+    changed = "sink.partitions or process.partitions is another"
+    if plan.mixes != cut.mixes:
+        changed = f"the function {'does not shuffle' if plan.mixes else 'shuffles'} or unite branches of the records"
+    raise errors.CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and now {changed}, unlike when it was begun",
+        kept="nothing more of the batch was delivered; what was, is not delivered again",
+        then="finish the batch as it was begun (`tailrace run FILE --batch`), then change; if it cannot be finished: "
+        "`tailrace explain TR-302`",
+    )

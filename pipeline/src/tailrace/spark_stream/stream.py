@@ -33,6 +33,7 @@ from tailrace.progress.positions import listed, named, seen_again
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
+from tailrace.spark_stream.exact import make_exact
 from tailrace.spark_stream.frame import bounded_state, frame, leaves
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.hadoop_errors import of_state
@@ -182,7 +183,7 @@ def _from(
         if plan is not None and plan.done and not checkpoint.noted(plan.batch):
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN, plan))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
-            context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
+            context.emit(Noted("the checkpoint was written by a query that read each record more or less often"))
         done = _written(plan, markers) if plan is not None else []
         touched, in_part = any(done), any(done) and not all(done)
         seen, chosen = frozenset(markers), first_position.by_hand(known)
@@ -262,6 +263,7 @@ def _written(plan: StreamPlan, markers: Mapping[SinkPartition, Marker]) -> list[
 
 def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFrame, folder: str, batch: bool) -> None:
     pipeline = context.pipeline
+    make_exact(rows.sparkSession)  # the function may have set others
     writer = rows.writeStream.queryName(pipeline.pipeline).option("checkpointLocation", folder).foreachBatch(runner)
     trigger = {"availableNow": True} if batch else {"processingTime": f"{pipeline.batch.trigger} seconds"}
     query = writer.trigger(**trigger).start()

@@ -34,6 +34,7 @@ from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
 from tailrace.spark_stream import spark_source, stream
+from tailrace.spark_stream.exact import make_exact
 from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.storage import prepare
@@ -43,7 +44,7 @@ from tailrace.startup import warming
 from tailrace.startup.function_files import ship
 from tailrace.startup.patience import Patience
 from tailrace.startup.preflight import preflight
-from tailrace.startup.session import EXACT, refuse_second, session, with_executors
+from tailrace.startup.session import refuse_second, session, with_executors
 from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
 from tailrace.startup.watcher import RunWatcher
@@ -102,8 +103,7 @@ def run(
         if spark is None:
             emit(Starting(pipeline.pipeline))
         given, spark = spark, spark or with_executors(pipeline, emit, stop)
-        for key, value in EXACT.items():
-            spark.conf.set(key, value)
+        make_exact(spark)
         try:
             if stop.event.is_set():  # without executors, whatever a function has Spark do now would wait for them
                 emit(Stopped(stop.reason, None))

@@ -20,21 +20,13 @@ from tailrace.driver.scaler import executor_ids
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
 from tailrace.spark_stream import storage
+from tailrace.spark_stream.exact import EXACT
 from tailrace.startup import jvm, pods, secret_settings
 from tailrace.startup.executor_template import SETTING, ExecutorTemplate
 from tailrace.startup.reaper import Reaper
 from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
 
-# A batch that is read again must be cut the same way, so no decision may depend on sizes.
-EXACT = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.streaming.stopTimeout": "60000",
-    # A filter that is never true must not remove the reading tasks: rejected records and markers come from them.
-    "spark.sql.optimizer.excludedRules": ",".join(
-        f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PruneFilters", "PropagateEmptyRelation")
-    ),
-}
 DEFAULTS = {"spark.sql.shuffle.partitions": "8", "spark.sql.session.timeZone": "UTC"}
 # What all workers import, with pyarrow's first array: loaded once, it saves each of them one or two seconds of CPU.
 _LOADED = "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate"

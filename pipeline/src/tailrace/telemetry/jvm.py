@@ -95,7 +95,9 @@ class Jvm:
     def heap(self) -> Heap:
         """Return the heap's use and limit."""
         used = sum(self._long(name) for name in self.longs if _is_space(name, "used"))
-        most = sum(self._long(f"sun.gc.generation.{number}.maxCapacity") for number in _GENERATIONS)
+        each = [self._long(f"sun.gc.generation.{number}.maxCapacity") for number in _GENERATIONS]
+        # With G1 either generation may have the whole heap.
+        most = max(each) if any(name.startswith("G1") for name in self.collectors.values()) else sum(each)
         limit = self._long("sun.gc.policy.maxHeapSize") if "sun.gc.policy.maxHeapSize" in self.longs else 0
         return Heap(used, limit or most)
 

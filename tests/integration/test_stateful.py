@@ -321,7 +321,7 @@ def test_batch_in_part_is_not_finished_behind_the_shuffle_of_another(bench: Make
     (one.folder / "by_id").touch()
     one.fail_in_part(**sections)
     (one.folder / "by_id").unlink()
-    with pytest.raises(errors.CutChanged, match="now the function does not shuffle or unite branches"):
+    with pytest.raises(errors.CutChanged, match="now the function has no shuffle and no union"):
         one.run(**sections)
     (one.folder / "by_id").touch()
     one.run(**sections)

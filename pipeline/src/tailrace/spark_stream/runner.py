@@ -339,7 +339,7 @@ def _check_shuffler(plan: StreamPlan, cut: Cut) -> None:
         return
     changed = "sink.partitions or process.partitions is another"
     if plan.mixes != cut.mixes:
-        changed = f"the function {'does not shuffle' if plan.mixes else 'shuffles'} or unite branches of the records"
+        changed = f"the function has {'no shuffle and no' if plan.mixes else 'a shuffle or a'} union of the records"
     raise errors.CutChanged(
         f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and now {changed}, unlike when it was begun",
         kept="nothing more of the batch was delivered; what was, is not delivered again",

@@ -244,17 +244,14 @@ class Board:
         return self._ready
 
     def stalled(self) -> str:
-        """Return why the driver counts as stalled; an empty string if it does not."""
+        """Return why the driver counts as stalled; an empty string if it does not. A batch may take its target."""
         with self._lock:
-            waits = [since for since in (self._behind, self._busy) if since is not None]
-            if self._phase is not Phase.LEADING or not waits:
+            if self._phase is not Phase.LEADING or (self._behind is None and self._busy is None):
                 return ""
-            batch = self.pipeline.batch
-            limit = max(self.pipeline.metrics.stalled, 2 * batch.target) + batch.trigger  # a batch may take its target
-            still = self._clock() - self._idle_since
+            limit = max(self.pipeline.metrics.stalled, 2 * self.pipeline.batch.target) + self.pipeline.batch.trigger
+            still, records = self._clock() - self._idle_since, self._lag.records if self._lag is not None else 0
             if still <= limit:
                 return ""
-            records = self._lag.records if self._lag is not None else 0
             return f"lag {records}, and no batch has finished for {still:.0f} s; the limit is {limit:.0f} s"
 
     @property

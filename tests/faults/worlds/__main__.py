@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +31,7 @@ from faults.worlds.world import Place, World
 from support import archive
 from tailrace.testing.embedded import EmbeddedKafka
 
+_FAILURES = 3  # worlds in a row that the harness could not finish
 _SHRINKS = 12  # smaller worlds that are tried for one that fails
 
 
@@ -80,20 +82,32 @@ def main(arguments: Sequence[str]) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     minutes = (time.monotonic() - began) / 60
     sys.stdout.write(f"{tally}, {minutes:.1f} minutes\n")
-    return int(tally.bad > 0)
+    return int(tally.bad > 0 or tally.unfinished > 0)
 
 
 def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: float | None, *, replayed: bool) -> Tally:
-    """Run the worlds one after another, each on a Kafka that some of them share; make those smaller that fail."""
-    tally = Tally()
-    for group in groups(worlds):
-        if _passed(until):
-            break
+    """Run the worlds one after another, each on a Kafka that some of them share; make those smaller that fail.
+
+    After one that the harness could not finish, the next have another Kafka; after a few in a row, it gives up.
+    """
+    tally, left, failed = Tally(), [list(group) for group in groups(worlds)], 0
+    while left and not _passed(until):
+        group = left.pop(0)
         with brokers() as kafka:
-            for world in group:
-                if _passed(until):
+            while group and not _passed(until):
+                world = group.pop(0)
+                try:
+                    outcome = _one(world, kafka, folder, file)
+                except Exception:
+                    traceback.print_exc()
+                    sys.stdout.write(f"UNFINISHED {world.seed}: again: make faults WORLD='{world.line}'\n")
+                    sys.stdout.flush()
+                    tally, failed = tally + Tally(unfinished=1), failed + 1
+                    if failed == _FAILURES:
+                        return tally
+                    left[:0] = [group] if group else []
                     break
-                outcome = _one(world, kafka, folder, file)
+                failed = 0
                 tally += Tally(1, outcome.records, int(not outcome.good))
                 if not outcome.good and not replayed and not _passed(until):
                     smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good, until)

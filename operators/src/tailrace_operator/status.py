@@ -19,7 +19,6 @@ from tailrace_operator.objects import selector, short
 from tailrace_operator.observe import STANDBY
 
 _HISTORY = 5
-_LATE = "ProgressDeadlineExceeded"
 _CODE = re.compile(r"\bTR-\d{3}\b")
 
 
@@ -105,7 +104,7 @@ def _progressing(seen: Seen, choice: Choice) -> Condition:
     if seen.rollout.progress is Progress.DONE:
         return Condition("Progressing", False, "Complete")
     if seen.rollout.progress is Progress.LATE:
-        return Condition("Progressing", False, _LATE, short(seen.rollout.message))
+        return Condition("Progressing", False, "ProgressDeadlineExceeded", short(seen.rollout.message))
     because = f"because of {seen.rollout.why}; " if seen.rollout.why else ""
     return Condition("Progressing", True, "RollingOut", short(because + seen.rollout.message))
 
@@ -149,8 +148,8 @@ def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
     if found["RolledBack"].holds and found["Ready"].holds:
         return Phase.ROLLED_BACK
     if found["Ready"].holds:
-        upgrades = found["Progressing"].holds or found["Progressing"].reason == _LATE  # the driver before works
-        return Phase.UPGRADING if upgrades else Phase.RUNNING
+        late = found["Progressing"].reason == "ProgressDeadlineExceeded"  # the driver before works
+        return Phase.UPGRADING if found["Progressing"].holds or late else Phase.RUNNING
     return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting", "Standby") else Phase.FAILING
 
 

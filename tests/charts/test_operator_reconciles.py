@@ -83,6 +83,17 @@ def made(api: Any) -> tuple[reconcile.Reconciler, Cache]:
     return reconcile.Reconciler(cache, Builder(Platform(CHART, SHARED), str(tool("helm")), lambda: ()), api), cache
 
 
+def ask(api: Api, cache: Cache, *run: str, minutes: int = 0, phase: str = "") -> None:
+    """Let the watches and the API server have the operation `again`, made so long ago and perhaps begun."""
+    made = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+    about = {"name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7", "creationTimestamp": made}
+    body: Object = {"metadata": about, "spec": {"pipeline": KEY.name, "run": list(run)}}
+    if phase:
+        body["status"] = {"phase": phase, "started": made, "message": "as before"}
+    cache.put(OPERATION, body)
+    api.objects[OPERATION] = [body]
+
+
 def test_pipeline_is_applied_once() -> None:
     """And its status is written once, until something changes."""
     api = Api("u")
@@ -147,17 +158,7 @@ def test_operation_whose_job_the_api_server_refuses_has_failed(words: Exception,
     api = Refusing("u")
     api.refuses, api.words = "Job", words
     one, cache = made(api)
-    about = {
-        "name": "look", "namespace": "ns", "uid": "o", "resourceVersion": "7",
-        "creationTimestamp": (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat(),
-    }  # fmt: skip
-    asked = {
-        "metadata": about,
-        "spec": {"pipeline": KEY.name, "run": ["offsets", "show"]},
-        "status": {"phase": "Waiting", "message": "its driver finishes the batch in progress"},
-    }
-    cache.put(OPERATION, asked)
-    api.objects[OPERATION] = [asked]
+    ask(api, cache, "offsets", "show", minutes=minutes, phase="Waiting")
     one.reconcile(KEY)
     one.reconcile(KEY)
     told, *_ = [each for each in api.statuses if each.get("phase") == phase]
@@ -168,17 +169,7 @@ def test_operation_whose_job_is_gone_has_failed_and_is_not_begun_again() -> None
     """A person who deletes the Job wants it to end; what it has done by then would be done twice."""
     api = Api("u")
     one, cache = made(api)
-    about = {
-        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
-        "creationTimestamp": datetime.now(UTC).isoformat(),
-    }  # fmt: skip
-    asked = {
-        "metadata": about,
-        "spec": {"pipeline": KEY.name, "run": ["rejected", "replay"]},
-        "status": {"phase": "Running", "started": about["creationTimestamp"], "message": "kubectl logs job/again"},
-    }
-    cache.put(OPERATION, asked)
-    api.objects[OPERATION] = [asked]
+    ask(api, cache, "rejected", "replay", phase="Running")
     one.reconcile(KEY)
     assert "Job" not in api.applied
     [told] = [each for each in api.statuses if each.get("phase") == "Failed"]
@@ -356,13 +347,7 @@ def test_operation_waits_beside_a_driver_that_works_while_its_pod_could_not_star
     cache.pipeline(PIPELINE | {"spec": spec}, gone=False)
     assert one.reconcile(KEY) == "Starting"
     api.missing = {"db"}
-    about = {
-        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
-        "creationTimestamp": datetime.now(UTC).isoformat(),
-    }  # fmt: skip
-    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "reset"]}}
-    cache.put(OPERATION, asked)
-    api.objects[OPERATION] = [asked]
+    ask(api, cache, "offsets", "reset")
     one.reconcile(KEY)
     assert ("Job" in api.applied, api.replicas) == (False, [1])
     [told] = [each for each in api.statuses if each.get("phase") == "Waiting"]
@@ -376,16 +361,9 @@ def test_operation_of_a_pipeline_that_is_gone_is_not_run_on_the_next_of_its_name
     """It waited for a Secret; the new pipeline's offsets would have been moved by it."""
     api = Api("u")
     one, cache = made(api)
-    now = datetime.now(UTC)
-    body = PIPELINE | {"metadata": PIPELINE["metadata"] | {"creationTimestamp": now.isoformat()}}
+    body = PIPELINE | {"metadata": PIPELINE["metadata"] | {"creationTimestamp": datetime.now(UTC).isoformat()}}
     cache.pipeline(body, gone=False)
-    about = {
-        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
-        "creationTimestamp": (now - timedelta(hours=1)).isoformat(),
-    }  # fmt: skip
-    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "reset"]}}
-    cache.put(OPERATION, asked)
-    api.objects[OPERATION] = [asked]
+    ask(api, cache, "offsets", "reset", minutes=60)
     assert one.reconcile(KEY) == "Starting"
     assert ("Job" in api.applied, api.replicas) == (False, [1])
     [told] = [each for each in api.statuses if each.get("phase") == "Failed"]
